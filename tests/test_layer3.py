@@ -390,6 +390,7 @@ def test_if_no_remedy_helps_there_is_one_clear_error_and_nothing_is_lost(
     assert on_disk(agent) and goes_on(agent)
 
 
+@pytest.mark.slow
 def test_after_three_tries_to_get_shorter_the_turn_ends(make):
     def rejects(request):
         return SUMMARY if asks_for_summary(request) else TOO_LARGE

@@ -611,6 +611,7 @@ def test_what_can_be_tried_without_a_key_shows_what_it_promises(command):
     assert not is_lesson or max(map(len, output.split("\n"))) < 80
 
 
+@pytest.mark.slow
 def test_the_first_commands_show_what_the_page_says_to_look_for():
     first = next(code for kind, code in FENCES if kind == "sh").strip()
     assert first.endswith("--mine tests/agents/s06.py")
@@ -644,6 +645,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", SAID)
 def test_a_lesson_plays_to_its_end(command):
     assert SAID[command] in printed(f"python3 tests/lessons/{command}")

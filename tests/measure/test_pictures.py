@@ -48,12 +48,14 @@ def test_every_picture_on_disk_is_made_by_the_program():
     assert sorted(drawn()) == PICTURES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_picture_on_disk_is_up_to_date(name):
     on_disk = (pictures.FOLDER / f"{name}.svg").read_bytes()
     assert on_disk == drawn()[name].encode(), "run tests/refresh.py"
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_compacted_list_get_their_room_in_the_order_of_rebuild():
     _, _, parts = pictures.compacted()
     order = [pictures.REQUEST, pictures.TAIL, "summary", "older messages", "calls"]
@@ -247,6 +249,7 @@ def test_the_figures_have_everything_that_the_page_needs(measured):
     assert sorted(ours) == sorted(on_disk["again"])
 
 
+@pytest.mark.slow
 def test_the_costs_of_a_short_session_are_still_those_of_the_figures():
     [path] = [p for p in costs.shapes(all=True) if p.name.startswith(SHORT)]
     found = pictures.measure([path])["each"][SHORT]

@@ -17,7 +17,7 @@ import launch
 import programs
 import pytest
 import scripted
-from builders import typed
+from builders import LONG_TESTS, typed
 from scripted import NOTHING, PROMPTS, Step, call_for
 
 pytestmark = pytest.mark.slow
@@ -46,8 +46,11 @@ def rows(capsys, *argv):
     return json.loads(capsys.readouterr().out)
 
 
+SMALL_RUNS = [("works", "reading"), ("works", "outputs")]
+
+
 @pytest.mark.parametrize(
-    "name, job", [("agent.py", "reading"), ("works", "reading"), ("works", "outputs")]
+    "name, job", [*SMALL_RUNS, *[("agent.py", "reading")] * LONG_TESTS]
 )
 def test_the_figures_are_the_same_twice(name, job, capsys):
     argv = ["--program", name, "--job", job, "--window", "20000"]

@@ -31,6 +31,7 @@ def test_a_program_imports_only_from_its_folder_and_the_stand_in(path):
     assert {FOLDERS[name] for name in imported(path)} <= {path.parent.name, "standin"}
 
 
+@pytest.mark.slow
 def test_imports_have_no_cycle():
     TopologicalSorter({path.stem: imported(path) for path in PROGRAMS}).prepare()
 
