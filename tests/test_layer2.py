@@ -478,6 +478,7 @@ def test_typed_messages_survive_several_compactions_unchanged(long):
     assert left(agent.messages).words == ["First request.", *requests]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "threshold, limit, tokens", [(T, T // 8, 72), (167_000, 20_000, 1_000)]
 )
@@ -492,6 +493,7 @@ def test_the_first_and_the_newest_typed_messages_stay_within_their_limit(
     assert 0.7 * limit < estimate_tokens(map(typed, kept)) <= limit
 
 
+@pytest.mark.slow
 def test_if_even_short_messages_do_not_fit_the_first_and_the_newest_stay(rebuilt):
     asked = ["Never delete a line.", *[f"go on {n}" for n in range(1_200)]]
     kept = rebuilt(*map(typed, asked), said(BODY), **WINDOW).words
@@ -826,6 +828,7 @@ def as_sent(message):
     return tokens_in(message["content"])
 
 
+@pytest.mark.slow
 def test_each_part_gets_at_most_half_of_the_remaining_room(make):
     asked = [typed(sized(2_250)), said("Yes.")] * 40
     messages = [*asked, typed(sized(9_000)), *needed(), *did(BODY)]

@@ -227,6 +227,7 @@ def test_a_rejected_request_for_a_summary_is_a_failed_summary(worked, status, te
         assert agent.messages is before and agent.failures == failures
 
 
+@pytest.mark.slow
 def test_a_turn_ends_though_the_provider_rejects_each_request_for_a_summary(make):
     def answer(request):
         if asks_for_summary(request):
@@ -310,6 +311,7 @@ def test_the_newest_messages_that_fit_stay_and_no_pair_is_split(worked, later, s
     assert [*map(first_words, tail)] == [*stays, "Second request.", "Done."]
 
 
+@pytest.mark.slow
 def test_thinking_in_the_messages_that_stay_is_dropped(make):
     calls = [("bash", {"command": f"echo {sized(100)}"})]
     steps = [reply(f"{n}", calls=calls, thinking="") for n in range(30)]
@@ -416,6 +418,7 @@ def test_neighbours_of_one_role_are_joined_on_the_wire_for_strict_templates(work
         assert "cache_control" in body["messages"][-1]["content"][-1]
 
 
+@pytest.mark.slow
 def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):
     requests = [typed(sized(9_000)) for _ in range(3)]
     agent = make(messages=[*requests, said("Yes."), *requests, *did(sized(6_000))])

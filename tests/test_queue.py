@@ -181,6 +181,7 @@ def test_text_typed_while_a_subagent_summarises_is_for_its_parent(make):
     assert "Never touch" not in str([r["messages"] for r in others])
 
 
+@pytest.mark.slow
 def test_a_message_typed_during_work_survives_ten_compactions(make):
     agent = make(reply(calls=[BASH]), reply("Then not."))
     heard = [["Never touch a.py."]]

@@ -299,6 +299,7 @@ def test_resuming_a_missing_conversation_is_one_clear_error(make, which):
 NEXT = json.dumps(typed("日本語 and more"), ensure_ascii=False).encode()
 
 
+@pytest.mark.slow
 def test_a_torn_last_line_is_left_out_but_a_complete_one_counts(make, resumed):
     take_turn(first := make(reply("Hello.")), "Hi")
     path, whole = first.transcript, first.transcript.read_bytes()

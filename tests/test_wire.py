@@ -574,6 +574,7 @@ def test_each_request_begins_with_the_one_before_it_and_no_thinking_is_lost(
     assert str(bodies[-1]).count("'signature'") == 11 and agent.thinking
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("report", [1, 2_050])
 def test_a_count_that_stays_small_does_not_keep_layer_2_from_acting(wired, report):
     agent = wired(**SMALL)
