@@ -267,7 +267,7 @@ class Player(stub.StubClient):
             same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
             request = {**exchange.request, "messages": [same, before[same:]]}
             exchanges.append(vars(replace(exchange, request=request)))
-        marked = any("cache_control" in str(body) for body in self.bodies)
+        marked = any("'cache_control': {" in str(body) for body in self.bodies)
         seen = {"replies": len(self.queue), "lines": printed.strip().split("\n")}
         run = replace(self.run, exchanges=exchanges, marked=marked, **seen)
         return json.dumps(vars(run), default=repr, skipkeys=True)

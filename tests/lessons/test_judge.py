@@ -829,6 +829,11 @@ AGENTS = {
         ),
         "! stopped prompt is too long (chapter 4) ... Next: chapter 4",
     ),
+    "it has no cache marker, but speaks of one": (
+        ('{"cache_control": {"type": "ephemeral"}}', "{}"),
+        (RESULTS, ADDS.format('"Never write cache_control."')),
+        "! cost 0% ... no request has `cache_control` (step 3)",
+    ),
     "each result has a cache marker": (
         '"content": text}',
         '"content": text, "cache_control": {"type": "ephemeral"}}',

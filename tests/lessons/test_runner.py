@@ -51,16 +51,12 @@ def ask(client, *messages, **more):
     return "".join(part.get("text", "") for part in content)
 
 
-def block(text):
-    return typed([{"type": "text", "text": text}])
-
-
 ASKS_FOR_ONE = {  # how a request ends, and if it asks for a summary
     "results": (CALLED, False),
     "what was typed": ([*CALLED, "Go."], False),
-    "it as a block": ([*CALLED, block("Go. ")], False),
+    "it as a block": ([*CALLED, typed(stub.blocks("Go. "))], False),
     "words of its own": ([*CALLED, OWN], True),
-    "them as a block": ([*CALLED, block(OWN)], True),
+    "them as a block": ([*CALLED, typed(stub.blocks(OWN))], True),
     "all in one text": ([f"{OWN} Go."], True),
     "a reminder": ([*CALLED, "<reminder>Plan.</reminder>"], False),
     "a reminder without a tag": ([*CALLED, "Reminder: plan your work."], False),
