@@ -578,11 +578,11 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     after = as_messages([e for e in calls if e.at >= start])  # part 4
     index = index_of(gone, [*kept, *before, *after], most)
     new = [*older, *before, note(f"{text}\n", *index), *request, *after, *tail]
-    names = [exchange.call["name"] for exchange in calls]
-    files = sum(agent.tools[name].rerunnable for name in names)
-    cut = str(texts := user_texts(new)).count("bytes are left out here]")
+    files = sum(agent.tools[e.call["name"]].rerunnable for e in calls)
+    texts = user_texts(new)
+    cut = sum("bytes are left out here]" in text for text in texts)
     told = f"your {plural(len(texts), 'message')}" + f" ({cut} cut)" * bool(cut)
-    told += ", the plan" if "todo_write" in names else ""
+    told += ", the plan" if any(e.call["name"] == "todo_write" for e in calls) else ""
     told += f", {plural(files, 'file')} read again" if files else ""
     return new, told + (f", the newest {plural(len(tail), 'message')}" if tail else "")
 

@@ -990,7 +990,7 @@ def test_a_compaction_says_what_it_kept(compacted):
 
 
 def test_a_compaction_says_how_many_typed_messages_are_cut_even_if_it_was_earlier(make):
-    long = typed(sized(30_000, "the specification\n"))
+    long = typed(sized(30_000, "[at least 9 bytes are left out here]\n"))
     agent = make(SUMMARY, SUMMARY, messages=[long, said("Read.")])
     for text in "Never push.", "Go on.":
         agent.messages += [typed(text), *did(sized(3_000)), said("Done.")]
