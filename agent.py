@@ -3045,7 +3045,7 @@ def handle_signals(terminal: Terminal) -> None:
                         os.write(terminal.out.fileno(), shown)
             finally:
                 os._exit(128 + number)
-        sys.unraisablehook = lambda _: None  # no traceback if a destructor drops it
+        sys.unraisablehook = lambda _: None  # quiet if a destructor drops the interrupt
         if time.monotonic() - terminal.stopped > SAME_CTRL_C:
             terminal.stopped = time.monotonic()
             raise KeyboardInterrupt
